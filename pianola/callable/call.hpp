@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -50,8 +51,10 @@ struct HostEffects {
   bool begins_anew = false;
   /// Tensors whose `.data` its code sets, and where: "q.data, train.py:9 in step".
   std::vector<std::pair<at::Tensor, std::string>> given = {};
-  /// Leaves into whose `.grad` its code stores, and those whose gradients it may have cleared.
-  std::vector<trace::WeakTensor> stored_gradients = {};
+  /// Leaves into whose `.grad` its code may have stored; nullopt: nobody knows.
+  std::optional<std::vector<trace::WeakTensor>> stored_gradients = {};
+  /// Leaves whose gradients it has made undefined, as it would have made any.
+  std::vector<trace::WeakTensor> cleared_gradients = {};
   /// It ran code that torch.compile made, which is compiled anew where calls come by a trace::CallGate.
   bool runs_compiled = false;
 };

@@ -188,6 +188,7 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   options.post_warmup = [&] {
     if (last->inputs) check_no_input_is_kept(*last->inputs, observation, call);
   };
+  const DroppedGradients gradients(source.gradients.leaves());
   std::optional<GraphedCallable> made;
   try {
     made.emplace(make_graphed_callable_in(buffers, observed(callable, last, observation.device(), source.checks_reads),
@@ -222,8 +223,8 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   graph::OutsideGuard outside(std::move(others));
   outside.watch_dropout(std::move(dropout));
   if (!observation.device().is_cpu()) outside.watch_values(host_tensors);
-  return std::make_unique<CallableGraph>(std::move(graphed), std::move(outside), std::move(leaves),
-                                         observation.gradients(), std::move(undo));
+  return std::make_unique<CallableGraph>(std::move(graphed), std::move(outside), std::move(leaves), source.gradients,
+                                         std::move(undo));
 }
 
 std::unique_ptr<StepGraph> GraphMaker::make_step(const Callable& callable, const Source& source, Call& call) {

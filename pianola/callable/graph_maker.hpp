@@ -58,6 +58,7 @@ class GraphMaker {
   struct Source {
     std::span<const at::Tensor> inputs;                            ///< That are copied.
     const Observation& observation;                                ///< Of the last warm-up call.
+    const ForwardGradients& gradients;                             ///< What all of them did to gradients.
     bool is_adopted;                                               ///< That was a call with other shapes.
     bool is_step;                                                  ///< Captured whole.
     bool checks_reads = false;                                     ///< Replays do.

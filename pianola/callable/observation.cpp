@@ -128,6 +128,14 @@ std::optional<Diagnosis> odd_work_of(const EagerRun& run, GraphedKind kind) {
   return std::nullopt;
 }
 
+// Results that were there before; undefined in place of others.
+std::vector<at::Tensor> not_made(const EagerRun& run, std::vector<at::Tensor> results) {
+  for (at::Tensor& result : results) {
+    if (result.defined() && run.watch().made(result)) result.reset();
+  }
+  return results;
+}
+
 // The first of them that there is.
 std::string first_of(std::initializer_list<std::string> texts) {
   const auto found = std::find_if(texts.begin(), texts.end(), [](const std::string& text) { return !text.empty(); });
@@ -153,8 +161,10 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
     : kind_(kind_of(run, results)),
       device_(device_of(run.watch(), inputs)),
       memory_(run.memory(device_)),
-      gradients_(kind_ == GraphedKind::step ? ForwardGradients()
-                                            : ForwardGradients(gradients, effects.stored_gradients, results)),
+      is_told_(effects.stored_gradients.has_value()),
+      gradients_(kind_ == GraphedKind::step
+                     ? GradientChanges()
+                     : GradientChanges(gradients, effects, inputs, run.watch().leaves(), not_made(run, results))),
       spared_inputs_(run.spared_inputs()),
       kept_(run, inputs, results, effects.remade),
       inputs_to_let_go_(kept_.inputs().positions()),
@@ -212,9 +222,14 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
   for (const at::Tensor& parameter : run.parts().parameters()) {
     if (parameter.is_leaf() && parameter.device() == device_) add(parameter);
   }
-  for (const trace::WeakTensor& leaf : effects.stored_gradients) {
-    if (known.insert(leaf._unsafe_get_target()).second) more_leaves_.push_back(leaf);
-  }
+  const auto add_more = [&](const std::vector<trace::WeakTensor>& leaves) {
+    for (const trace::WeakTensor& leaf : leaves) {
+      told_leaves_.push_back(leaf);
+      if (known.insert(leaf._unsafe_get_target()).second) more_leaves_.push_back(leaf);
+    }
+  };
+  add_more(effects.cleared_gradients);
+  if (effects.stored_gradients) add_more(*effects.stored_gradients);
 }
 
 namespace {
@@ -236,6 +251,12 @@ std::vector<at::Tensor> Observation::leaves() const {
 std::vector<at::Tensor> Observation::leaves_of_gradients() const {
   std::vector<at::Tensor> result = leaves();
   add_living(result, more_leaves_);
+  return result;
+}
+
+std::vector<at::Tensor> Observation::leaves_to_compare() const {
+  std::vector<at::Tensor> result;
+  add_living(result, is_told_ ? told_leaves_ : kind_ == GraphedKind::autograd ? leaves_ : more_leaves_);
   return result;
 }
 

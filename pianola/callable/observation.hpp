@@ -49,8 +49,10 @@ class Observation {
   [[nodiscard]] std::vector<at::Tensor> leaves() const;
   /// These, and those whose gradients alone its code changes.
   [[nodiscard]] std::vector<at::Tensor> leaves_of_gradients() const;
+  /// Whose gradients it may have changed, and its caller alone: where a function only computes, another thread may train its parameters.
+  [[nodiscard]] std::vector<at::Tensor> leaves_to_compare() const;
   /// What it did to gradients, where the backward pass runs outside.
-  [[nodiscard]] const ForwardGradients& gradients() const noexcept { return gradients_; }
+  [[nodiscard]] const GradientChanges& gradients() const noexcept { return gradients_; }
 
   /// Why no graph of it could be right, whatever happens; empty where one could.
   [[nodiscard]] const std::string& lasting() const noexcept { return lasting_; }
@@ -121,7 +123,9 @@ class Observation {
   std::optional<memory::StepRun> memory_;
   std::vector<trace::WeakTensor> leaves_;
   std::vector<trace::WeakTensor> more_leaves_;  // of gradients
-  ForwardGradients gradients_;
+  std::vector<trace::WeakTensor> told_leaves_;  // by its caller
+  bool is_told_;                                // which these are
+  GradientChanges gradients_;
   std::vector<EarlierTensor> given_;  // to its operations, or memory
   std::vector<bool> spared_inputs_;
   KeptTensors kept_;

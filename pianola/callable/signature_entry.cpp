@@ -207,6 +207,7 @@ CachedGraph* SignatureEntry::capture(const CallInputs& inputs, Call& call, Graph
   try {
     const GraphMaker::Source source{.inputs = inputs.copied,
                                     .observation = last,
+                                    .gradients = warm_up_.gradients(),
                                     .is_adopted = is_adopted_,
                                     .is_step = is_step() || is_whole,
                                     .checks_reads = checks_reads(),

@@ -89,9 +89,7 @@ class SignatureEntry : public std::enable_shared_from_this<SignatureEntry> {
   /// Whether the next eager call is to be observed.
   [[nodiscard]] bool wants_observation() const { return !is_eager_ && !warm_up_.is_over(); }
   /// Before that.
-  [[nodiscard]] GradientsBefore gradients_before() const {
-    return warm_up_.has_last() ? GradientsBefore(warm_up_.last().leaves_of_gradients()) : GradientsBefore();
-  }
+  [[nodiscard]] GradientsBefore gradients_before() const { return warm_up_.gradients_before(); }
   /// After an eager call; with what was observed in it. @param copied  Its inputs that a graph would copy.
   void note_eager_call(std::optional<Observation> observed, std::span<const at::Tensor> copied, Call& call);
   /// Where the next call is going to be captured, with inputs in memory that others share: what they take of it.

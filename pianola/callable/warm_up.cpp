@@ -63,6 +63,7 @@ void WarmUp::note(Observation observed, Call& call) {
   if (last_) observed.note_varying_parts(*last_);
   backwards_ = last_ && !last_is_first_ ? last_->backwards() : CustomBackwards();
   if (observed.kind() == GraphedKind::autograd) seen_.push_back(observed.backward());
+  gradients_.note(observed.gradients());
   last_ = std::move(observed);
   last_is_first_ = is_first;
   last_was_captured_ = false;
@@ -146,7 +147,7 @@ void WarmUp::look_again(Call& call) {
     obstacle_ = graph::RecurrentDropout::difference() + " again and again, before it can be captured";
     return;
   }
-  if (is_over() && !last_->gradients().are_as_found()) {
+  if (is_over() && !gradients_.are_as_found()) {
     if (++finds_ <= kMostFinds) return start_again();
     obstacle_ = fmt::format("{}, before it can be captured", ForwardGradients::kDifference);
     return;
@@ -172,9 +173,26 @@ void WarmUp::look_at_kept(Call& call) {
 }
 
 void WarmUp::start_again() {
+  if (last_) {
+    leaves_before_.clear();
+    for (const at::Tensor& leaf : last_->leaves_to_compare()) leaves_before_.emplace_back(leaf.getIntrusivePtr());
+  }
   last_.reset();
   kept_.clear();
   obstacle_.clear();
+}
+
+GradientsBefore WarmUp::gradients_before() const {
+  std::vector<at::Tensor> leaves = gradients_.leaves();
+  if (last_) {
+    const std::vector<at::Tensor> more = last_->leaves_to_compare();
+    leaves.insert(leaves.end(), more.begin(), more.end());
+  } else {
+    for (const trace::WeakTensor& weak : leaves_before_) {
+      if (auto leaf = weak.lock()) leaves.emplace_back(std::move(leaf));
+    }
+  }
+  return GradientsBefore(leaves);
 }
 
 bool WarmUp::note_other_path() {
@@ -205,7 +223,7 @@ void WarmUp::forget_places() {
   last_->forget_places();
   last_was_captured_ = true;
   kept_.clear();
-  begins_ = 0;
+  begins_ = finds_ = 0;
 }
 
 }  // namespace pianola::callable

@@ -60,6 +60,10 @@ class WarmUp {
   [[nodiscard]] const Observation& last() const { return *last_; }
   [[nodiscard]] bool has_last() const noexcept { return last_.has_value(); }
   [[nodiscard]] int calls() const noexcept { return calls_; }
+  /// What calls do to gradients, also those before it looked again.
+  [[nodiscard]] const ForwardGradients& gradients() const noexcept { return gradients_; }
+  /// Before the next call: gradients of the parameters that are known.
+  [[nodiscard]] GradientsBefore gradients_before() const;
   /// After a capture: frees what only messages need.
   void forget_places();
 
@@ -82,7 +86,9 @@ class WarmUp {
   bool last_is_first_ = false;
   bool last_was_captured_ = false;  // a capture has followed it
   std::optional<Observation> last_;
-  CustomBackwards backwards_;  // of the call before the latest, if that counts
+  ForwardGradients gradients_;
+  std::vector<trace::WeakTensor> leaves_before_;  // of the call before it looked again
+  CustomBackwards backwards_;                     // of the call before the latest, if that counts
   bool shares_gradients_ = false, shares_inputs_ = false;
   std::vector<std::vector<std::int64_t>> gradient_strides_;
   bool has_seen_ = false;               // a backward pass

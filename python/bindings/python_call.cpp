@@ -15,6 +15,15 @@
 #include <vector>
 
 namespace pianola::python {
+namespace {
+
+std::vector<trace::WeakTensor> weakly(const std::vector<at::Tensor>& tensors) {
+  std::vector<trace::WeakTensor> weak;
+  for (const at::Tensor& tensor : tensors) weak.emplace_back(tensor.getIntrusivePtr());
+  return weak;
+}
+
+}  // namespace
 
 PythonCall::PythonCall(py::object call, py::object module) : call_(std::move(call)), module_(std::move(module)) {}
 
@@ -33,12 +42,11 @@ void PythonCall::run_eagerly() {
 
 callable::HostEffects PythonCall::run_observed() {
   const WithGil gil;
-  using Effects = std::tuple<std::string, std::string, std::vector<at::Tensor>, bool, bool, bool, bool,
-                             std::vector<std::pair<at::Tensor, std::string>>, std::vector<at::Tensor>>;
-  auto [lasting, passing, remade, late, is_no_example, begins_anew, runs_compiled, given, of_gradients] =
+  using Effects =
+      std::tuple<std::string, std::string, std::vector<at::Tensor>, bool, bool, bool, bool,
+                 std::vector<std::pair<at::Tensor, std::string>>, std::vector<at::Tensor>, std::vector<at::Tensor>>;
+  auto [lasting, passing, remade, late, is_no_example, begins_anew, runs_compiled, given, stored, cleared] =
       call_python(object().attr("run_observed")).cast<Effects>();
-  std::vector<trace::WeakTensor> stored_gradients;
-  for (const at::Tensor& leaf : of_gradients) stored_gradients.emplace_back(leaf.getIntrusivePtr());
   return {.lasting = std::move(lasting),
           .passing = std::move(passing),
           .remade = std::move(remade),
@@ -46,7 +54,8 @@ callable::HostEffects PythonCall::run_observed() {
           .is_no_example = is_no_example,
           .begins_anew = begins_anew,
           .given = std::move(given),
-          .stored_gradients = std::move(stored_gradients),
+          .stored_gradients = weakly(stored),
+          .cleared_gradients = weakly(cleared),
           .runs_compiled = runs_compiled};
 }
 

@@ -49,6 +49,7 @@ from ._host_places import (
     with_key,
 )
 from ._host_dead import drop_dead
+from ._host_gradients import GradientStores
 from ._host_own import drop_of_backwards, drop_of_checkpoints, drop_own
 from ._named_gradients import backward_passes
 from ._host_values import HostValues, MEMBERS, MOST_ENTRIES
@@ -110,7 +111,7 @@ class HostReads(HostValues):
         self._passes_before = backward_passes()
         self._first_node = next_node()
         self._made: list[weakref.ref] = []  # met first in their own __init__
-        self._of_gradients: list[Any] = []  # leaves into whose .grad it stores, or may store
+        self.gradients = GradientStores()
         self._new_imports: dict[tuple[str, int], tuple[tuple[Optional[CodeType], int], Chain]] = {}
         self._looks_up = False  # the function at hand: attributes under names that are made at run time
         self._watch: Optional[_C.FrameWatch] = None
@@ -152,11 +153,6 @@ class HostReads(HostValues):
             if place.changed:
                 yield place, place.before, place.get()
 
-    def stored_gradients(self) -> list[torch.Tensor]:
-        """Leaves into whose `.grad` the call has stored, and all that it met where one of these is not known."""
-        tensors = {id(one): one for one in map(held, self._of_gradients) if isinstance(one, torch.Tensor)}
-        return [one for one in tensors.values() if one.is_leaf and one.requires_grad]
-
     # --- Where it begins and ends ---
 
     def _begin(self) -> None:
@@ -175,7 +171,7 @@ class HostReads(HostValues):
         self._note_unseen()
         self._find_closures()
         self._look_at_new_imports()
-        self._find_stored_gradients()
+        self.gradients.find(self.stores, self._seen_codes, self._met, self.places)
         for held_while_it_ran in (self._containers, self._names, self._met, self._owners, self._functions, self._known, self._seen_frames,
                                   self._kept_unseen, self._unseen_stores):  # fmt: skip
             held_while_it_ran.clear()
@@ -189,31 +185,6 @@ class HostReads(HostValues):
             place.changed = not is_as_before(place) or (place.is_late and self._may_be_touched(place))
         self._touched.clear()
         self.learned = learn([place for place in self.places if place.changed], self.stores, self._counts)
-
-    def _find_stored_gradients(self) -> None:
-        """But for what zero_grad() of torch's clears, which is noted where it runs."""
-        stores = [store for store in self.stores if (store.kind, store.key) == ("attribute", "grad") and kind_of_code(store.code) != 2]
-        owners = [held(store.owner) for store in stores]
-        self._of_gradients += [hold(owner) for owner in owners if isinstance(owner, torch.Tensor)]
-        if any(owner is None or owner is GONE for owner in owners):
-            self._of_gradients += map(hold, self._all_leaves())
-
-    def _all_leaves(self) -> Iterator[Any]:
-        """Of what the call has met, and whatever lies beside them."""
-        for reference, _, _ in self._met:
-            one = held(reference)
-            yield from one._parameters.values() if isinstance(one, torch.nn.Module) else (one,)
-        for place in self.places:
-            container = place.owner if place.kind == "contents" else None
-            if isinstance(container, (*KEYED, *LISTED)) and len(container) <= MOST_ENTRIES:
-                yield from _parts_of(container)
-
-    def _note_cleared(self, owner: Any) -> None:
-        """What zero_grad() of a module or an optimizer clears."""
-        if isinstance(owner, torch.nn.Module):
-            self._of_gradients += map(hold, owner.parameters())
-        elif isinstance(owner, torch.optim.Optimizer):
-            self._of_gradients += [hold(one) for group in owner.param_groups for one in group["params"]]
 
     def _may_be_touched(self, place: Place) -> bool:
         """Parts write what they count, and no methods."""
@@ -282,7 +253,7 @@ class HostReads(HostValues):
             return
         owner = frame.f_locals.get("self")
         if code.co_name == "zero_grad":
-            self._note_cleared(owner)
+            self.gradients.note_zero_grad(frame)
             if isinstance(owner, torch.nn.Module):
                 return
         if code in _TAKE_HOOKS:

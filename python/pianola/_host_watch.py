@@ -54,7 +54,8 @@ class Effects(NamedTuple):
     begins_anew: bool = False  # other calls of it are parts of the host from now on
     runs_compiled: bool = False  # code that torch.compile made
     given: Sequence[tuple[torch.Tensor, str]] = ()  # tensors whose .data the code sets, and where
-    stored_gradients: Sequence[torch.Tensor] = ()  # leaves into whose .grad it stores, or may store
+    stored_gradients: Sequence[torch.Tensor] = ()  # leaves into whose .grad it may have stored
+    cleared_gradients: Sequence[torch.Tensor] = ()  # whose .grad zero_grad() of torch's has made None
 
 
 class Looks:
@@ -182,7 +183,7 @@ class HostWatch:
         stored = [] if self._handed_on is None else self._handed_on.stored()
         kept = [*_remade(reads), *(place.get() for place in reads.kept.values()), *stored]
         return Effects(lasting, passing, kept, begins_anew=reads.learned, runs_compiled=reads.runs_compiled, given=_given(reads.stores),
-                       stored_gradients=reads.stored_gradients())  # fmt: skip
+                       stored_gradients=reads.gradients.stored, cleared_gradients=reads.gradients.cleared)  # fmt: skip
 
 
 def _each_once(places: list[Place]) -> list[Place]:

@@ -25,9 +25,9 @@ def batch(device, i):
     return torch.randn(8, 4, generator=torch.Generator().manual_seed(i)).to(device)
 
 
-def run_both(device, make, around):
-    """make(pair) gives the function; around(pair, function, x, i) makes call `i`. Parameters and gradients behind each call are
-    compared with eager."""
+def run_both(device, make, around, calls=CALLS, look=lambda pair: []):
+    """make(pair) gives the function; around(pair, function, x, i) makes call `i`. Parameters, gradients and what look(pair) gives
+    are compared with eager behind each call."""
     seen = {}
     for graphed in (True, False):
         pair = Pair(device)
@@ -35,8 +35,9 @@ def run_both(device, make, around):
         if graphed:
             function = made = pianola.graphed(function)
         seen[graphed] = []
-        for i in range(CALLS):
+        for i in range(calls):
             around(pair, function, batch(device, i), i)
+            seen[graphed] += look(pair)
             for parameter in (*pair.net.parameters(), *pair.other.parameters()):
                 seen[graphed] += [parameter.detach().clone(), None if parameter.grad is None else parameter.grad.clone()]
     for i, (one, other) in enumerate(zip(seen[True], seen[False], strict=True)):
@@ -62,6 +63,11 @@ def clear_a_list(pair):
         parameter.grad = None
 
 
+def clear_by_setattr(pair):
+    for parameter in pair.net.parameters():
+        setattr(parameter, "grad", None)
+
+
 def clear_by_name(pair):
     pair.net.weight.grad = None
     del pair.net.bias.grad
@@ -80,7 +86,7 @@ def clearing(clear):
     return make
 
 
-CLEARED = [clear_by_optimizer, clear_by_module, clear_one_by_one, clear_a_list, clear_by_name]
+CLEARED = [clear_by_optimizer, clear_by_module, clear_one_by_one, clear_a_list, clear_by_setattr, clear_by_name]
 
 
 @pytest.mark.parametrize("clear", CLEARED)
@@ -112,6 +118,93 @@ def test_gradients_of_a_module_are_added_up_where_its_function_clears_those_of_a
             pair.optimizer.zero_grad()
 
     run_both(device, clearing(lambda pair: pair.other.zero_grad()), around)
+
+
+def test_gradients_of_frozen_parameters_are_cleared(device):
+    """Else the optimizer would move them once more."""
+
+    def around(pair, loss_of, x, i):
+        pair.net.bias.requires_grad_(i // 6 % 2 == 0)
+        loss_of(x).backward()
+        pair.optimizer.step()
+
+    assert replays(run_both(device, clearing(clear_by_optimizer), around, calls=30)) > 12
+
+
+def test_a_function_whose_gradients_are_there_now_and_then_is_replayed(device):
+    def around(pair, loss_of, x, i):
+        loss = loss_of(x)
+        if i % 5 != 1 and i % 3 != 2:
+            loss.backward()
+            pair.optimizer.step()
+
+    assert replays(run_both(device, clearing(clear_by_module), around, calls=30)) > 24
+    assert replays(run_both(device, clearing(clear_one_by_one), around, calls=40)) > 24
+
+
+def test_a_branch_that_is_not_taken_costs_no_replays(device):
+    def make(pair):
+        pair.resets = False
+
+        def loss_of(x):
+            if pair.resets:
+                for parameter in pair.net.parameters():
+                    parameter.grad = None
+            return (pair.net(x) - x).square().mean()
+
+        return loss_of
+
+    def around(pair, loss_of, x, i):
+        loss_of(x).backward()
+        if i % 4 == 3:
+            pair.optimizer.step()
+            pair.optimizer.zero_grad()
+
+    assert replays(run_both(device, make, around, calls=40)) > 24
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_a_function_that_returns_a_gradient_stays_eager(device, clears):
+    def make(pair):
+        def loss_of(x):
+            found = pair.net.weight.grad
+            if clears:
+                pair.optimizer.zero_grad()
+            return (pair.net(x) - x).square().mean(), x if found is None else found
+
+        return loss_of
+
+    def around(pair, loss_of, x, i):
+        loss, pair.found = loss_of(x)
+        pair.found = pair.found.clone()
+        pair.optimizer.zero_grad()
+        loss.backward()
+        pair.optimizer.step()
+
+    made = run_both(device, make, around, look=lambda pair: [pair.found])
+    assert replays(made) == 0
+    assert "result 1 is the gradient of a parameter, which a replay would not find" in reasons(made)[0]
+
+
+def test_gradients_survive_a_capture_that_fails(device):
+    def make(pair):
+        def loss_of(x):
+            norm = pair.net.weight.grad.norm()
+            pair.optimizer.zero_grad()
+            return (pair.net(x) - x).square().mean(), norm
+
+        return loss_of
+
+    def around(pair, loss_of, x, i):
+        if i == 0:
+            pair.kept = []
+            pair.net(x).sum().backward()
+        pair.kept.append(pair.net.weight.grad)  # so that no read of it looks like one of a tensor that is gone
+        loss, pair.norm = loss_of(x)
+        loss.backward()
+        pair.optimizer.step()
+
+    run_both(device, make, around, look=lambda pair: [pair.norm])
 
 
 # ---- Of parameters that a step does not compute with ----
