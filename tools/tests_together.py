@@ -103,8 +103,8 @@ def run(name, test, options):
 
 def longest_first(names):
     """What took longest on an H200 begins first; what has not run there counts as a minute."""
-    took = {row["test"]: row.get("seconds", 60) for row in json.loads(RECORDED.read_text())["tests"]}
-    return sorted(names, key=lambda name: -took.get(name, 60))
+    took = {Path(row["test"]).name: row.get("seconds", 60) for row in json.loads(RECORDED.read_text())["tests"]}
+    return sorted(names, key=lambda name: -took.get(Path(name).name, 60))
 
 
 def parse(arguments):

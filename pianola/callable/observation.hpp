@@ -49,7 +49,8 @@ class Observation {
   [[nodiscard]] std::vector<at::Tensor> leaves() const;
   /// These, and those whose gradients alone its code changes.
   [[nodiscard]] std::vector<at::Tensor> leaves_of_gradients() const;
-  /// Whose gradients it may have changed, and its caller alone: where a function only computes, another thread may train its parameters.
+  /// Parameters whose gradients the next call is compared by. Not those of a function that only computes, where its caller names none:
+  /// another thread may train them meanwhile.
   [[nodiscard]] std::vector<at::Tensor> leaves_to_compare() const;
   /// What it did to gradients, where the backward pass runs outside.
   [[nodiscard]] const GradientChanges& gradients() const noexcept { return gradients_; }
