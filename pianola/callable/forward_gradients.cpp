@@ -35,15 +35,6 @@ Diagnosis refuse_result(std::size_t result) {
           .rule = "PG401"};
 }
 
-Diagnosis refuse_new_leaf(const at::Tensor& leaf) {
-  return {
-      .what = fmt::format("the function changes the gradient of {}, which the call before knew nothing of; a replay "
-                          "would change that of one call for ever",
-                          trace::describe(leaf)),
-      .fix = "let each call work on the same parameters",
-      .rule = "PG803"};
-}
-
 using Leaves = ska::flat_hash_set<const c10::TensorImpl*>;
 using Memory = ska::flat_hash_set<const c10::StorageImpl*>;
 
@@ -132,9 +123,10 @@ void GradientChanges::compare(const GradientsBefore::One& before, bool is_told) 
   }
 }
 
-// Whatever it was, it is none now; what was none before would be so, too.
+// One that is there was set, or left alone: the next call, which knows what was before, shows which. Where there is none, whatever it
+// was, what was none before would be so, too.
 void GradientChanges::note_new(const at::Tensor& leaf) {
-  if (leaf.grad().defined()) return refuse(refuse_new_leaf(leaf));
+  if (leaf.grad().defined()) return refuse(refuse_new_gradient(leaf));
   leaves_.push_back({.tensor = trace::WeakTensor(leaf.getIntrusivePtr()), .saw_none = true, .saw_defined = false});
 }
 

@@ -256,7 +256,7 @@ std::vector<at::Tensor> Observation::leaves_of_gradients() const {
 
 std::vector<at::Tensor> Observation::leaves_to_compare() const {
   std::vector<at::Tensor> result;
-  add_living(result, is_told_ ? told_leaves_ : kind_ == GraphedKind::autograd ? leaves_ : more_leaves_);
+  if (is_told_ || kind_ == GraphedKind::autograd) add_living(result, is_told_ ? told_leaves_ : leaves_);
   return result;
 }
 

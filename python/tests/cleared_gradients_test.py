@@ -163,6 +163,42 @@ def test_a_branch_that_is_not_taken_costs_no_replays(device):
     assert replays(run_both(device, make, around, calls=40)) > 24
 
 
+def test_a_function_that_clears_the_gradient_of_its_input_stays_eager(device):
+    image = torch.randn(8, 4).to(device).requires_grad_()
+
+    def loss_of(x):
+        x.grad = None
+        return x.square().mean()
+
+    made = pianola.graphed(loss_of)
+    for _ in range(CALLS):
+        made(image).backward()
+        assert_same("gradient", image.grad, image.detach() * 2 / image.numel())
+    assert replays(made) == 0
+    assert "the function drops the gradient of input 0; a replay works on a copy" in reasons(made)[0]
+
+
+def test_a_function_that_sets_the_gradient_of_another_parameter_each_time_stays_eager(device):
+    def make(pair):
+        pair.made = []
+
+        def loss_of(x):
+            parameter = pair.made[-1]
+            parameter.grad = pair.given
+            return (pair.net(x) - x).square().mean()
+
+        return loss_of
+
+    def around(pair, loss_of, x, i):
+        pair.made.append(torch.nn.Parameter(torch.zeros(4, device=device)))
+        pair.given = torch.full((4,), float(i), device=device)
+        loss_of(x)
+        assert pair.made[-1].grad is pair.given
+
+    made = run_both(device, make, around)
+    assert replays(made) == 0, reasons(made)
+
+
 @pytest.mark.parametrize("clears", [True, False])
 def test_a_function_that_returns_a_gradient_stays_eager(device, clears):
     def make(pair):
