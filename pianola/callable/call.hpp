@@ -51,6 +51,8 @@ struct HostEffects {
   bool begins_anew = false;
   /// Tensors whose `.data` its code sets, and where: "q.data, train.py:9 in step".
   std::vector<std::pair<at::Tensor, std::string>> given = {};
+  /// Off: no code that it ran names gradients, so that it neither reads, asks for nor changes any itself.
+  bool names_gradients = true;
   /// Leaves into whose `.grad` its code may have stored; nullopt: nobody knows.
   std::optional<std::vector<trace::WeakTensor>> stored_gradients = {};
   /// Leaves whose gradients it has made undefined, as it would have made any.

@@ -164,8 +164,10 @@ class CapturedMode {
   void run_eagerly(CaptureContext& context);
   static void record_as_warmed_up(WarmedUpPath* path, const std::function<void()>& run);
   std::vector<at::Tensor> run_forward(const Pass& pass);
+  [[noreturn]] void refuse_other_outputs() const;
   std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& leaves, const Pass& pass);
   void note_leaf(CaptureContext& context, const at::Tensor& leaf);
+  static void silence(CaptureContext& context, const at::Tensor& leaf);
   void check_samples() const;
   void check_no_leaf(const std::vector<at::Tensor>& outputs, std::span<const at::Tensor> inputs) const;
   void enter_process_list();

@@ -154,12 +154,14 @@ CachedGraph GraphMaker::try_to_make(Call& call, const Source& source) {
 
 std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable, const Source& source, Call& call) {
   const Observation& observation = source.observation;
+  const bool differentiates = source.is_adopted || !observation.computes_only();
   const bool leaves_to_autograd = source.shares_gradients && options_.grad == GradPolicy::accumulate;
   CallableOptions options{.warmup = 1,
                           .grad = leaves_to_autograd ? GradPolicy::clone : options_.grad,
                           .output = options_.output,
                           .retain_graph = options_.retain_graph,
                           .allow_unused_input = true,
+                          .differentiates = differentiates,
                           .gradient_per_use = source.shares_inputs,
                           .gradient_strides = source.gradient_strides,
                           // What others use as well has to be added in eager's order, at once.
@@ -212,10 +214,12 @@ std::unique_ptr<CapturedCall> GraphMaker::make_callable(const Callable& callable
   observation.check_capture(last->run->log(), options_.accept_capture_path);
   observation.check_captured_backwards(last->backwards, options_.accept_capture_path);
   observation.check_given_memory(*last->run, graphed.captured()->all_static_inputs());
-  if (buffers != nullptr && hold_gradients(graphed.captured()->all_static_inputs(), last->run->watch().leaves())) {
+  if (buffers != nullptr && differentiates &&
+      hold_gradients(graphed.captured()->all_static_inputs(), last->run->watch().leaves())) {
     throw HeldInput({.what = "the function leaves a gradient in the memory of an input"});
   }
-  LeafGuard leaves(last->run->watch().leaves(), /*with_hooks=*/options.grad == GradPolicy::accumulate);
+  LeafGuard leaves(last->run->watch().leaves(),
+                   /*with_hooks=*/differentiates && options.grad == GradPolicy::accumulate);
   std::vector<at::Tensor> others = last->run->watch().outside_but_leaves();
   graph::RecurrentDropout dropout = last->run->watch().dropout();
   const graph::HostTensors host_tensors = last->run->watch().host_tensors();

@@ -38,7 +38,8 @@ bool keeps_casts() {
 }  // namespace
 
 KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs,
-                         const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& remade)
+                         const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& remade,
+                         bool may_leave_gradients)
     : inputs_(run.input_holders()),
       communicates_(run.communication().has_value()),
       history_(results, run.first_node(), run.released_nodes()) {
@@ -46,7 +47,9 @@ KeptTensors::KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs
   Known known;
   for (const at::Tensor& tensor : remade) known.insert(trace::storage_of(tensor));
   for (const at::Tensor& input : inputs) add_gradient(known, input);
-  for (const at::Tensor& leaf : run.watch().leaves()) add_gradient(known, leaf);
+  if (may_leave_gradients) {
+    for (const at::Tensor& leaf : run.watch().leaves()) add_gradient(known, leaf);
+  }
   for (const graph::IslandNotes& island : run.islands().notes()) {
     for (const trace::WeakTensor& parameter : island.parameters) {
       if (const auto leaf = parameter.lock()) add_gradient(known, at::Tensor(leaf));

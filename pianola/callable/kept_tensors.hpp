@@ -22,8 +22,9 @@ namespace pianola::callable {
 class KeptTensors {
  public:
   /// @param remade  Tensors that may be kept; see HostEffects.
+  /// @param may_leave_gradients  Off: the run is known to have made none, and those of its leaves are not looked at.
   KeptTensors(const EagerRun& run, std::span<const at::Tensor> inputs, const std::vector<at::Tensor>& results,
-              const std::vector<at::Tensor>& remade);
+              const std::vector<at::Tensor>& remade, bool may_leave_gradients);
 
   /// Whether there are such, which a history of results may hold.
   [[nodiscard]] bool is_open() const;

@@ -18,19 +18,27 @@
 namespace pianola::callable {
 namespace {
 
-// Also by no backward pass that accumulates: `p.grad = torch.autograd.grad(loss, p)`.
-bool leaves_gradients(const CallWatch& watch) {
-  const std::vector<at::Tensor> leaves = watch.leaves();
+// Also by no backward pass that accumulates: `p.grad = torch.autograd.grad(loss, p)`. Such a gradient lies in memory that the call made
+// and that is held still. Where there is none, nobody looks at gradients: another thread may train the parameters meanwhile.
+bool leaves_gradients(const EagerRun& run, const HostEffects& effects, const std::vector<at::Tensor>& results) {
+  ska::flat_hash_set<const c10::StorageImpl*> made;
+  for (const CallWatch::Made& one : run.watch().made_and_held()) made.insert(one.storage._unsafe_get_target());
+  if (!effects.names_gradients) {  // else a result may be a gradient as well
+    for (const at::Tensor& result : results) made.erase(trace::storage_of(result));
+  }
+  if (made.empty()) return false;
+  const std::vector<at::Tensor> leaves = run.watch().leaves();
   return std::any_of(leaves.begin(), leaves.end(), [&](const at::Tensor& leaf) {
-    bool made = false;
-    trace::for_each_part(leaf.grad(), [&](const at::Tensor& part) { made = made || watch.made(part); });
-    return made;
+    bool is_made = false;
+    trace::for_each_part(leaf.grad(),
+                         [&](const at::Tensor& part) { is_made |= made.count(trace::storage_of(part)) != 0; });
+    return is_made;
   });
 }
 
 // Replays of steps alone run parts of the host again, and leave gradients.
-GraphedKind kind_of(const EagerRun& run, const std::vector<at::Tensor>& results) {
-  if (run.watch().trains() || results.empty() || leaves_gradients(run.watch())) return GraphedKind::step;
+GraphedKind kind_of(const EagerRun& run, const HostEffects& effects, const std::vector<at::Tensor>& results) {
+  if (run.watch().trains() || results.empty() || leaves_gradients(run, effects, results)) return GraphedKind::step;
   const bool differentiable =
       std::any_of(results.begin(), results.end(), [](const at::Tensor& result) { return result.requires_grad(); });
   if (differentiable) return GraphedKind::autograd;
@@ -158,7 +166,8 @@ std::optional<Diagnosis> tensors_of_host(const EagerRun& run, const HostEffects&
 
 Observation::Observation(EagerRun run, const HostEffects& effects, std::span<const at::Tensor> inputs,
                          const std::vector<at::Tensor>& results, const GradientsBefore& gradients)
-    : kind_(kind_of(run, results)),
+    : kind_(kind_of(run, effects, results)),
+      computes_only_(kind_ == GraphedKind::inference && !effects.names_gradients),
       device_(device_of(run.watch(), inputs)),
       memory_(run.memory(device_)),
       is_told_(effects.stored_gradients.has_value()),
@@ -166,7 +175,7 @@ Observation::Observation(EagerRun run, const HostEffects& effects, std::span<con
                      ? GradientChanges()
                      : GradientChanges(gradients, effects, inputs, run.watch().leaves(), not_made(run, results))),
       spared_inputs_(run.spared_inputs()),
-      kept_(run, inputs, results, effects.remade),
+      kept_(run, inputs, results, effects.remade, /*may_leave_gradients=*/!computes_only_),
       inputs_to_let_go_(kept_.inputs().positions()),
       backwards_(kind_ == GraphedKind::autograd ? CustomBackwards(inputs, results) : CustomBackwards()),
       backward_(kind_ == GraphedKind::autograd ? ObservedBackward(inputs, results, run.first_node())
@@ -293,8 +302,10 @@ void Observation::check_given_memory(const EagerRun& recorded, std::span<const a
     const c10::StorageImpl* const memory = one.storage._unsafe_get_target();
     if (!recorded.parts().made(memory)) made.insert(memory);
   }
-  for (const at::Tensor& leaf : recorded.watch().leaves()) {
-    trace::for_each_part(leaf.grad(), [&](const at::Tensor& part) { made.erase(trace::storage_of(part)); });
+  if (!computes_only_) {
+    for (const at::Tensor& leaf : recorded.watch().leaves()) {
+      trace::for_each_part(leaf.grad(), [&](const at::Tensor& part) { made.erase(trace::storage_of(part)); });
+    }
   }
   const RunWithMemory run{.inputs = static_inputs,
                           .made = [&](const c10::StorageImpl* memory) { return made.count(memory) != 0; },

@@ -39,6 +39,8 @@ class Observation {
               const std::vector<at::Tensor>& results, const GradientsBefore& gradients = {});
 
   [[nodiscard]] GraphedKind kind() const noexcept { return kind_; }
+  /// It has nothing to do with gradients, nor has its code: another thread may train its parameters meanwhile. Nobody looks at theirs.
+  [[nodiscard]] bool computes_only() const noexcept { return computes_only_; }
   /// Where the function computes.
   [[nodiscard]] c10::Device device() const noexcept { return device_; }
   /// What it was handed out; nullopt: that was not noted, or could not be.
@@ -120,6 +122,7 @@ class Observation {
 
  private:
   GraphedKind kind_;
+  bool computes_only_;
   c10::Device device_;
   std::optional<memory::StepRun> memory_;
   std::vector<trace::WeakTensor> leaves_;

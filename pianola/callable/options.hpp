@@ -75,6 +75,8 @@ struct CallableOptions {
   bool retain_graph = false;
   /// Lets a sample input that requires grad get none.
   bool allow_unused_input = false;
+  /// Off: no result requires grad. See CaptureOptions::differentiates.
+  bool differentiates = true;
   /// Hands out the gradient of each use of an input by itself, so that autograd adds them up, and those of other uses of the same
   /// tensor, in eager's order. Costs one addition outside of the graph for each use but the first. Off: the graph adds them up, and
   /// where the tensor is used elsewhere as well, sums of three and more may round otherwise than in eager.

@@ -85,7 +85,8 @@ CaptureOptions CaptureContext::capture_options(int warmup) const {
           .branches = options.branches,
           .parallel = parallel,
           .mode = options.mode,
-          .communication = false};
+          .communication = false,
+          .differentiates = options.differentiates};
 }
 
 CapturedMode::CapturedMode(const Subject& subject, Mode mode, std::span<const at::Tensor> sample, int slots,
@@ -157,6 +158,7 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
     outputs = each_once(run_forward(pass), pass);
     watching.check();
   }
+  if (has_backward() && !context.options.differentiates) refuse_other_outputs();
   warmup_results_.note(outputs);
   makes_results_ = std::any_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
     return std::none_of(pass.inputs.begin(), pass.inputs.end(),
@@ -180,8 +182,10 @@ void CapturedMode::run_eagerly(CaptureContext& context) {
     watched(paths_ ? &paths_->weights.check.next_call() : nullptr, [&] { run_weights(*split, /*retain=*/false); });
   }
   islands_ = islands.notes();  // with gradients
-  Gradients found = take_gradients();
-  if (parameters_.empty()) parameters_ = std::move(found.leaves);
+  if (context.options.differentiates) {
+    Gradients found = take_gradients();
+    if (parameters_.empty()) parameters_ = std::move(found.leaves);
+  }
   note_delayed(split.get());
 }
 
@@ -250,18 +254,26 @@ std::vector<at::Tensor> CapturedMode::each_once(const std::vector<at::Tensor>& l
     output_of_leaf_ = position;
     differentiable_ = mode_.gradients ? differentiable : std::vector<std::size_t>();
   } else if (position != output_of_leaf_ || (mode_.gradients && differentiable != differentiable_)) {
-    throw UsageError({.what = "the callable's outputs differ in another run: other outputs require grad, or one tensor "
-                              "is returned twice",
-                      .where = subject_.name});
+    refuse_other_outputs();
   }
   return unique;
 }
 
-void CapturedMode::note_leaf(CaptureContext& context, const at::Tensor& leaf) {
+void CapturedMode::refuse_other_outputs() const {
+  throw UsageError({.what = "the callable's outputs differ in another run: other outputs require grad, or one tensor "
+                            "is returned twice",
+                    .where = subject_.name});
+}
+
+void CapturedMode::silence(CaptureContext& context, const at::Tensor& leaf) {
   if (has_hooks(leaf)) context.hooked.insert(leaf.unsafeGetTensorImpl());
   const auto* const meta = torch::autograd::impl::get_autograd_meta(leaf);
   if (meta != nullptr && accumulator_has_hooks(*meta)) context.watched.insert(leaf.unsafeGetTensorImpl());
   context.leaves.add(leaf);
+}
+
+void CapturedMode::note_leaf(CaptureContext& context, const at::Tensor& leaf) {
+  if (context.options.differentiates) silence(context, leaf);
   parameter_guard_.add(leaf);
   const bool known =
       std::any_of(leaves_.begin(), leaves_.end(), [&](const auto& other) { return other.is_same(leaf); });

@@ -56,7 +56,7 @@ CaptureSession::CaptureSession(Backend& backend, const CaptureOptions& options, 
   std::vector<at::Generator> generators = backend.default_generators();
   generators.insert(generators.end(), options.generators.begin(), options.generators.end());
   if (options.trace && !options.accept_capture_path && PathCheck::can_tell(options.warmup)) path_.emplace();
-  before_.remember(std::move(generators), options.restore);
+  before_.remember(std::move(generators), options.restore, options.differentiates);
   stream_ = backend.enter(options);
   capture_stage() = CaptureStage::warm_up;
   capture_device() = backend.executes_while_recording() ? c10::kCPU : c10::kCUDA;

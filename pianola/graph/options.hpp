@@ -88,6 +88,9 @@ struct CaptureOptions {
   /// Let the step communicate with other ranks, by the collectives of torch.distributed. Off where what is captured is a part,
   /// whose communication begins or ends outside of it.
   bool communication = true;
+  /// Off: the step makes no gradients. Of leaves it reads the values alone: neither their gradients nor what autograd keeps for them is
+  /// looked at or put back, since another thread may train them meanwhile.
+  bool differentiates = true;
   /// Make the executable at the end of the capture. Off: Graph::instantiate() or the first replay does, so that tools can
   /// change the captured graph (Graph::raw_graph) before.
   bool instantiate = true;

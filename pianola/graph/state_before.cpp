@@ -6,8 +6,9 @@
 
 namespace pianola::graph {
 
-void StateBefore::remember(std::vector<at::Generator> generators, bool restore) {
+void StateBefore::remember(std::vector<at::Generator> generators, bool restore, bool differentiates) {
   generators_ = std::move(generators);
+  written_.differentiates(differentiates);
   restore_ = restore;
   generator_states_.tell_others_apart();
   if (restore_) generator_states_.remember(generators_);

@@ -20,7 +20,8 @@ class StateBefore {
   /// Once, before the first run.
   /// @param generators  That the runs may draw from; at least one.
   /// @param restore     CaptureOptions::restore. Off: what eager runs do stays, and recordings alone are put back.
-  void remember(std::vector<at::Generator> generators, bool restore);
+  /// @param differentiates  CaptureOptions::differentiates.
+  void remember(std::vector<at::Generator> generators, bool restore, bool differentiates);
   [[nodiscard]] const std::vector<at::Generator>& generators() const noexcept { return generators_; }
 
   /// An eager run begins. @return  Who has to be shown it.

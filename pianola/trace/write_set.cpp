@@ -43,7 +43,7 @@ at::Tensor copy_of(const at::Tensor& bytes) {
 
 void WriteSet::on_op_begin(const OpSpan& op) {
   for_each_argument(*op.info, op.inputs, [&](const at::Tensor& tensor, bool written) {
-    if (tensor.requires_grad() && tensor.is_leaf()) note_leaf(op, real_leaf(tensor));
+    if (differentiates_ && tensor.requires_grad() && tensor.is_leaf()) note_leaf(op, real_leaf(tensor));
     note_outside(op, tensor);
     if (written && save_writes_) note_write(op, tensor);
   });

@@ -20,6 +20,8 @@ class WriteSet final : public OpObserver {
  public:
   /// Off while a CUDA capture runs: nothing executes then, so only gradients are watched.
   void save_writes(bool save) noexcept { save_writes_ = save; }
+  /// Off: the step makes no gradients, and nobody looks at those of its leaves.
+  void differentiates(bool it_does) noexcept { differentiates_ = it_does; }
 
   void on_op_begin(const OpSpan& op) override;
   void on_op_end(const OpSpan& op) override;
@@ -71,6 +73,7 @@ class WriteSet final : public OpObserver {
   std::vector<Leaf> leaves_;
   std::size_t bytes_ = 0;
   bool save_writes_ = true;
+  bool differentiates_ = true;
   bool wrote_lazy_state_ = false;
 };
 

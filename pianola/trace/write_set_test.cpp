@@ -239,6 +239,17 @@ TEST_P(Gradients, ThatAccumulateAreUndoneInPlace) {
   }
 }
 
+TEST_P(Gradients, AreLeftToOtherThreadsByAStepThatMakesNone) {
+  set.differentiates(false);
+  const auto compute = [&] { (void)(w * w); };
+  run(set, compute);
+  const at::Tensor of_another_thread = randn({3}, 5);
+  w.mutable_grad() = of_another_thread;
+  run(set, compute);
+  set.restore();
+  EXPECT_TRUE(w.grad().is_same(of_another_thread));
+}
+
 TEST_P(Gradients, ThatTheStepReplacesComeBack) {
   const at::Tensor grad = randn({3}, 5), before = grad.clone();
   w.mutable_grad() = grad;

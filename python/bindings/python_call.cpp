@@ -42,11 +42,11 @@ void PythonCall::run_eagerly() {
 
 callable::HostEffects PythonCall::run_observed() {
   const WithGil gil;
-  using Effects =
-      std::tuple<std::string, std::string, std::vector<at::Tensor>, bool, bool, bool, bool,
-                 std::vector<std::pair<at::Tensor, std::string>>, std::vector<at::Tensor>, std::vector<at::Tensor>>;
-  auto [lasting, passing, remade, late, is_no_example, begins_anew, runs_compiled, given, stored, cleared] =
-      call_python(object().attr("run_observed")).cast<Effects>();
+  using Effects = std::tuple<std::string, std::string, std::vector<at::Tensor>, bool, bool, bool, bool,
+                             std::vector<std::pair<at::Tensor, std::string>>, bool, std::vector<at::Tensor>,
+                             std::vector<at::Tensor>>;
+  auto [lasting, passing, remade, late, is_no_example, begins_anew, runs_compiled, given, names_gradients, stored,
+        cleared] = call_python(object().attr("run_observed")).cast<Effects>();
   return {.lasting = std::move(lasting),
           .passing = std::move(passing),
           .remade = std::move(remade),
@@ -54,6 +54,7 @@ callable::HostEffects PythonCall::run_observed() {
           .is_no_example = is_no_example,
           .begins_anew = begins_anew,
           .given = std::move(given),
+          .names_gradients = names_gradients,
           .stored_gradients = weakly(stored),
           .cleared_gradients = weakly(cleared),
           .runs_compiled = runs_compiled};

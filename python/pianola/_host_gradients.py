@@ -5,11 +5,16 @@ from typing import Any, Iterable, Iterator
 
 import torch
 
+from ._audit.once import once_per
 from ._followed import kind_of_code
 from ._host_places import GONE, KEYED, LISTED, Place, Store, held, hold
 
 _SETTERS = {"setattr", "delattr", "__setattr__", "__delattr__"}
 _MOST_ENTRIES = 1000  # of a container
+_NO_GRADIENTS = {"no_grad", "is_grad_enabled", "requires_grad"}  # that speak of whether there are any
+_GRADIENTS = {"grad", "grads", "autograd", "backward"}
+_MODES = {"torch.autograd.grad_mode", "torch.amp.autocast_mode", "torch.cuda.amp.autocast_mode"}
+_BY_NAME = {*_SETTERS, "__set__"}
 
 
 class GradientStores:
@@ -18,6 +23,8 @@ class GradientStores:
     def __init__(self) -> None:
         self._stored: list[Any] = []
         self._cleared: list[Any] = []
+        self.are_named = True  # by code that ran, or it may mean one that it does not name
+        self._meets_keeper = False  # an optimizer, a scaler: one of torch's objects that may work on them
 
     @property
     def stored(self) -> list[torch.Tensor]:
@@ -37,6 +44,10 @@ class GradientStores:
         elif isinstance(owner, torch.optim.Optimizer):
             to += (hold(one) for group in owner.param_groups for one in group["params"])
 
+    def note_keeper(self, owner: Any) -> None:
+        """A method of one of torch's objects begins."""
+        self._meets_keeper |= type(owner).__module__ not in _MODES
+
     def find(self, stores: Iterable[Store], codes: Iterable[CodeType], met: Iterable[tuple], places: Iterable[Place]) -> None:
         """At the end of the call: what else its code has stored.
 
@@ -44,11 +55,21 @@ class GradientStores:
             codes: that ran.
             met: objects of the call: (reference, class, names).
         """
+        self.are_named = self._meets_keeper or any(map(_names_gradients, codes))
         own = (store for store in stores if (store.kind, store.key) == ("attribute", "grad") and kind_of_code(store.code) != 2)
         owners = [held(store.owner) for store in own]
         self._stored += (hold(owner) for owner in owners if isinstance(owner, torch.Tensor))
         if any(owner is None or owner is GONE for owner in owners) or any(map(_stores_by_name, codes)):
             self._stored += map(hold, _all_leaves(met, places))
+
+
+@once_per
+def _names_gradients(code: CodeType) -> bool:
+    """Also in functions inside of it. Code that stores under names which it is given may mean a gradient."""
+    texts = {*code.co_names, *(one for one in code.co_consts if isinstance(one, str))}
+    parts = {part for text in texts - _NO_GRADIENTS for part in text.split("_")}
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return not parts.isdisjoint(_GRADIENTS) or not texts.isdisjoint(_BY_NAME) or any(map(_names_gradients, inner))
 
 
 def _stores_by_name(code: CodeType) -> bool:

@@ -267,6 +267,7 @@ class HostReads(HostValues):
             self._at = (code, code.co_firstlineno)
             self._note_settings(_sharding.settings_of(owner))
         elif owner is not None and not isinstance(owner, (torch.Tensor, type)) and is_keeper(type(owner)):
+            self.gradients.note_keeper(owner)
             self._at = (code, code.co_firstlineno)
             self._reads_parts = code.co_name != "zero_grad"
             self._take(owner, self._name(owner, type(owner).__name__))

@@ -54,6 +54,7 @@ class Effects(NamedTuple):
     begins_anew: bool = False  # other calls of it are parts of the host from now on
     runs_compiled: bool = False  # code that torch.compile made
     given: Sequence[tuple[torch.Tensor, str]] = ()  # tensors whose .data the code sets, and where
+    names_gradients: bool = True  # code that it ran
     stored_gradients: Sequence[torch.Tensor] = ()  # leaves into whose .grad it may have stored
     cleared_gradients: Sequence[torch.Tensor] = ()  # whose .grad zero_grad() of torch's has made None
 
@@ -183,7 +184,8 @@ class HostWatch:
         stored = [] if self._handed_on is None else self._handed_on.stored()
         kept = [*_remade(reads), *(place.get() for place in reads.kept.values()), *stored]
         return Effects(lasting, passing, kept, begins_anew=reads.learned, runs_compiled=reads.runs_compiled, given=_given(reads.stores),
-                       stored_gradients=reads.gradients.stored, cleared_gradients=reads.gradients.cleared)  # fmt: skip
+                       names_gradients=reads.gradients.are_named or reads.runs_compiled, stored_gradients=reads.gradients.stored,
+                       cleared_gradients=reads.gradients.cleared)  # fmt: skip
 
 
 def _each_once(places: list[Place]) -> list[Place]:

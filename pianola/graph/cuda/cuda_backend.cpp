@@ -177,7 +177,7 @@ std::unique_ptr<StreamScope> CudaBackend::enter(const CaptureOptions& options) {
       options.stream ? CUDAStream(*options.stream) : thread_stream(StreamPurpose::capture, device_.index());
   auto scope = std::make_unique<CudaStreamScope>(stream, pool);
   pool_ = std::move(pool);
-  leaf_streams_.emplace(stream);
+  leaf_streams_.emplace(stream, options.differentiates);
   for (const at::Tensor& leaf : ObservedBefore::leaves()) leaf_streams_->expect(leaf);
   executable_.begin();
   ahead_.forget();

@@ -38,7 +38,8 @@ void LeafStreams::on_op_begin(const trace::OpSpan& op) {
 }
 
 void LeafStreams::visit(const at::Tensor& leaf) {
-  if (leaf.device() != capture_.device() || !seen_.insert(leaf.unsafeGetTensorImpl()).second) return;
+  if (!differentiates_ || leaf.device() != capture_.device() || !seen_.insert(leaf.unsafeGetTensorImpl()).second)
+    return;
   torch_abi::NodeRef<> node = autograd::impl::try_get_grad_accumulator(leaf);
   if (node == nullptr || !node->stream() || *node->stream() == capture_.unwrap()) return;
   if (has_hooks(*node)) {

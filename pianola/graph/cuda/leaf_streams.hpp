@@ -19,10 +19,12 @@ namespace pianola::graph {
 // leaf gets a new node, made on the capture stream; afterwards it has its old one back. A node with hooks cannot be replaced. But
 // the stream is part of what a node says of its input: this is said anew under the capture stream, and put back afterwards.
 
-/// Gives the leaves of a step AccumulateGrad nodes on the capture stream while it lives.
+/// Gives the leaves of a step AccumulateGrad nodes on the capture stream while it lives; not those of one that makes no gradients.
 class LeafStreams final : public trace::OpObserver {
  public:
-  explicit LeafStreams(c10::cuda::CUDAStream capture) : capture_(capture) {}
+  /// @param differentiates  CaptureOptions::differentiates.
+  LeafStreams(c10::cuda::CUDAStream capture, bool differentiates)
+      : capture_(capture), differentiates_(differentiates) {}
   LeafStreams(const LeafStreams&) = delete;
   LeafStreams& operator=(const LeafStreams&) = delete;
   ~LeafStreams() override { restore(); }
@@ -49,6 +51,7 @@ class LeafStreams final : public trace::OpObserver {
   void restore() noexcept;
 
   c10::cuda::CUDAStream capture_;
+  bool differentiates_;
   ska::flat_hash_set<const c10::TensorImpl*> seen_;
   std::vector<Replaced> replaced_;
   std::vector<Moved> moved_;
