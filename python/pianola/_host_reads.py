@@ -215,6 +215,7 @@ class HostReads(HostValues):
         if _host_parts.runs_again() or launches():
             return
         if code in _BACKWARD_PASSES:
+            self.gradients.note_backward_pass()
             self._containers.drop_dead(*self._followed_with(), also_others=True)  # none of the code that is followed runs meanwhile
             return
         if kind_of_code(code) == 0:  # what dynamo wraps in code of its own

@@ -3,6 +3,7 @@ function may look at them all the same."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import attrgetter
 
 import pytest
 import torch
@@ -23,9 +24,10 @@ def detached(model, x):
 
 
 @pytest.mark.parametrize("evaluate", [evaluated, detached])
-def test_another_thread_may_train_in_the_middle_of_an_evaluation(device, evaluate):
+@pytest.mark.parametrize("make", [MLP, lambda: torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)])
+def test_another_thread_may_train_in_the_middle_of_an_evaluation(device, make, evaluate):
     """Observed, warmed up, captured and replayed: whenever it looks, it finds the gradients that it made itself."""
-    model = MLP().to(device)
+    model = make().to(device)
     trained, strange = [], []
 
     def look(when):
@@ -39,11 +41,10 @@ def test_another_thread_may_train_in_the_middle_of_an_evaluation(device, evaluat
         trained[:] = [parameter.grad for parameter in model.parameters()]
 
     with ThreadPoolExecutor(1) as other_thread:
-        in_between = partial(other_thread.submit, train)  # whose code this thread does not run
 
         def evaluate_twice(x):
             first = evaluate(model, x)
-            in_between("the second evaluation").result()
+            other_thread.submit(train, "the second evaluation").result()  # whose code this thread does not run
             return first + evaluate(model, x)
 
         graphed = pianola.graphed(evaluate_twice)
@@ -95,10 +96,35 @@ def adds_up(model):
     return function
 
 
-def clips(model):
+def reads_by_other_names(model, names=("data", "grad")):
+    def norms(parameters):
+        for parameter in parameters:
+            for value in (getattr(parameter, name) for name in names):
+                if value is not None:
+                    yield value.norm()
+
     def function(x):
-        if model.layers[0].weight.grad is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        with torch.no_grad():
+            return model(x) + sum(norms(model.parameters()))
+
+    return function
+
+
+def reads_by_a_getter(model):
+    gradient = attrgetter("grad")
+
+    def function(x):
+        with torch.no_grad():
+            return model(x) + sum(value.norm() for value in map(gradient, model.parameters()) if value is not None)
+
+    return function
+
+
+def clips(model):
+    from torch.nn.utils import clip_grad_norm_ as clip
+
+    def function(x):
+        clip(model.parameters(), 0.1)
         with torch.no_grad():
             return model(x)
 
@@ -106,9 +132,11 @@ def clips(model):
 
 
 def zeroes(model):
+    zero = partial(model.zero_grad, False)
+
     @torch.no_grad()
     def function(x):
-        model.zero_grad(set_to_none=False)
+        zero()
         return model(x)
 
     return function
@@ -129,7 +157,7 @@ def train_no_more(model, i, kept):
 
 
 @pytest.mark.parametrize("between", [train, train_no_more])
-@pytest.mark.parametrize("make", [asks, asks_by_name, adds_up, clips, zeroes])
+@pytest.mark.parametrize("make", [asks, asks_by_name, adds_up, reads_by_other_names, reads_by_a_getter, clips, zeroes])
 def test_an_evaluation_that_looks_at_gradients_equals_eager(device, make, between):
     run_both(device, make, between)
 
@@ -137,9 +165,11 @@ def test_an_evaluation_that_looks_at_gradients_equals_eager(device, make, betwee
 @pytest.mark.parametrize("at", [0, 6])
 def test_a_hook_sees_the_gradients_that_an_evaluation_computes(device, at):
     def make(model):
+        from torch.autograd import grad as differentiate
+
         def function(x):
             with torch.enable_grad():
-                (gradient,) = torch.autograd.grad(model(x).square().mean(), model.layers[0].weight)
+                (gradient,) = differentiate(model(x).square().mean(), model.layers[0].weight)
             return gradient + 1
 
         return function
