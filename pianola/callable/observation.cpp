@@ -18,21 +18,24 @@
 namespace pianola::callable {
 namespace {
 
-// Also by no backward pass that accumulates: `p.grad = torch.autograd.grad(loss, p)`. Such a gradient lies in memory that the call made
-// and that is held still. Where there is none, nobody looks at gradients: another thread may train the parameters meanwhile.
+bool keeps_more_than(const EagerRun& run, const std::vector<at::Tensor>& results) {
+  const std::vector<CallWatch::Made> held = run.watch().made_and_held();
+  return std::any_of(held.begin(), held.end(), [&](const CallWatch::Made& one) {
+    return std::none_of(results.begin(), results.end(), [&](const at::Tensor& result) {
+      return trace::storage_of(result) == one.storage._unsafe_get_target();
+    });
+  });
+}
+
+// Also by no backward pass that accumulates: `p.grad = torch.autograd.grad(loss, p)`. A call whose code names no gradients, and that leaves
+// nothing but its results, left none. Nobody looks at them then: another thread may train the parameters meanwhile.
 bool leaves_gradients(const EagerRun& run, const HostEffects& effects, const std::vector<at::Tensor>& results) {
-  ska::flat_hash_set<const c10::StorageImpl*> made;
-  for (const CallWatch::Made& one : run.watch().made_and_held()) made.insert(one.storage._unsafe_get_target());
-  if (!effects.names_gradients) {  // else a result may be a gradient as well
-    for (const at::Tensor& result : results) made.erase(trace::storage_of(result));
-  }
-  if (made.empty()) return false;
+  if (!effects.names_gradients && !keeps_more_than(run, results)) return false;
   const std::vector<at::Tensor> leaves = run.watch().leaves();
   return std::any_of(leaves.begin(), leaves.end(), [&](const at::Tensor& leaf) {
-    bool is_made = false;
-    trace::for_each_part(leaf.grad(),
-                         [&](const at::Tensor& part) { is_made |= made.count(trace::storage_of(part)) != 0; });
-    return is_made;
+    bool made = false;
+    trace::for_each_part(leaf.grad(), [&](const at::Tensor& part) { made = made || run.watch().made(part); });
+    return made;
   });
 }
 
